@@ -3,7 +3,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 
@@ -123,9 +123,12 @@ fn seen(bytes: &[u8]) -> Seen {
     (bytes[3] & 15, bytes[2] & 2 != 0, bytes[7], bytes[bytes.len() - 4..].try_into().unwrap())
 }
 
+/// Sends a query, each with an ID of its own: the kernel may give a port again, and a query that repeats one with the same
+/// port and ID is answered otherwise (`nodlet_services::dns::repeats`).
 fn ask(port: u16, name: &str, kind: u16) -> Seen {
+    static NEXT: AtomicU16 = AtomicU16::new(9);
     let socket = client(HOME);
-    send(&socket, port, &query(9, name, kind));
+    send(&socket, port, &query(NEXT.fetch_add(1, Ordering::Relaxed), name, kind));
     receive(&socket)
 }
 
