@@ -111,10 +111,13 @@ fn objects_in_protobuf_are_read_or_declined_with_what_works_instead() {
     let shown = (&class["value"], &class["description"], &class["preemptionPolicy"]);
     assert_eq!(shown, (&(-10).into(), &"late".into(), &"Never".into()));
     device.run_pod("web", "sleep").wait_ready();
-    kubectl.line("create service clusterip web --tcp=80").refused_with("has no Services");
-    let service = "apiVersion: v1\nkind: Service\nmetadata: {name: web}\nspec: {ports: [{port: 80}]}\n";
-    let file = device.write_file("/service.yaml", service);
-    kubectl.line(&format!("apply -f {}", file.display())).refused_with("has no Services");
+    kubectl.line("create service clusterip web --tcp=80:8080").ok();
+    let service = device.get("/api/v1/namespaces/default/services/web").expect("it was made");
+    assert_eq!(
+        (&service["spec"]["ports"][0]["targetPort"], &service["spec"]["type"]),
+        (&8080.into(), &"ClusterIP".into())
+    );
+    kubectl.line("create deployment web --image=localhost/demo:1").refused_with("nodlet has no such kind");
 }
 
 /// kubectl itself has nothing to say about what the server lacks: the server's text is what a user sees.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::pods::{self, LocalPod};
 use crate::rejections::{self, Rejections};
-use crate::services;
+use crate::services::{self, SERVICES};
 use crate::trust::{self, BUNDLES};
 
 /// Pods of this node that are followed. More are ignored with a message: the node admits fewer.
@@ -158,19 +158,23 @@ pub type Reference = (&'static str, String, String);
 
 /// The name of the file with the object that a [`Reference`] names.
 pub fn file((resource, namespace, name): &Reference) -> String {
-    match Kind::of_resource(resource) {
-        Some(kind) => kind.row().file(namespace, name),
-        None if *resource == BUNDLES => trust::file(namespace, name),
-        None => services::file(namespace, name),
+    match (*resource, Kind::of_resource(resource)) {
+        // What is kept of these is a ConfigMap.
+        (SERVICES, _) => services::file(namespace, name),
+        (BUNDLES, _) => trust::file(namespace, name),
+        (_, kind) => kind.unwrap_or(Kind::ConfigMap).row().file(namespace, name),
     }
 }
 
 /// The path of a list with the object that a [`Reference`] names alone: a node may list ConfigMaps and Secrets by
 /// their names only.
 pub fn path((resource, namespace, name): &Reference) -> String {
-    let Some(kind) = Kind::of_resource(resource) else {
-        return if *resource == BUNDLES { trust::path(name) } else { services::path(namespace, name) };
-    };
+    match *resource {
+        SERVICES => return services::path(namespace, name),
+        BUNDLES => return trust::path(name),
+        _ => {}
+    }
+    let kind = Kind::of_resource(resource).unwrap_or(Kind::ConfigMap);
     let within = if namespace.is_empty() { String::new() } else { format!("namespaces/{namespace}/") };
     format!("/{}/{within}{resource}?fieldSelector=metadata.name%3D{name}", kind.row().root())
 }
@@ -304,6 +308,20 @@ mod tests {
         let mut known = Known::new(object, true);
         known.needs = Some(pods::local(&known.object));
         known
+    }
+
+    /// Services are a kind of the board, too, and those of the cluster are kept as the variables of containers.
+    #[test]
+    fn the_services_of_a_namespace_are_kept_as_a_config_map_with_their_variables() {
+        let of_all = (SERVICES, "shop".to_owned(), String::new());
+        assert_eq!(file(&of_all), services::file("shop", ""));
+        assert_eq!(path(&of_all), "/api/v1/namespaces/shop/services?");
+        let settings = ("configmaps", "shop".to_owned(), "settings".to_owned());
+        assert_eq!(file(&settings), "configmap_shop_settings.json");
+        assert_eq!(
+            path(&settings),
+            "/api/v1/namespaces/shop/configmaps?fieldSelector=metadata.name%3Dsettings"
+        );
     }
 
     #[test]
